@@ -1,0 +1,1 @@
+"""The compiler: Layerfile to layer. Never imports the host side."""

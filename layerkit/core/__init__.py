@@ -1,0 +1,1 @@
+"""The C core: EROFS writer and reader, FastCDC, CRC32C, and their thin wrappers."""

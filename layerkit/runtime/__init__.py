@@ -1,0 +1,1 @@
+"""Stacks and sandboxes: the backends and the agent. Never imports the compiler."""

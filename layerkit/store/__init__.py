@@ -1,0 +1,1 @@
+"""Where chunks lie: object stores, packs, locators, references, local knowledge. Never imports the layer."""
