@@ -1,7 +1,7 @@
 """The other two faces of a metadata image: flat (one file, device table kept) and old (no device table).
 
-Pure functions, any thread. Linux since 5.16 takes a flat view without `device=` (fs/erofs/super.c: `flatdev`); older
-kernels and tools that know no devices take the old view, an ordinary single-device EROFS. See
+Pure functions, any thread. Linux since 6.4 takes a flat view without `device=` (fs/erofs/super.c: `flatdev`); older
+kernels, and tools that know no devices, take the old view, an ordinary single-device EROFS. See
 docs/formats/meta-image.md.
 """
 

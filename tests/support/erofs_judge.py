@@ -22,7 +22,8 @@ from tests.support.contents import Chunks, extents, hole_unit, hole_units, read
 
 MS_RDONLY = 1
 MNT_DETACH = 2
-ZERO_SAMPLE = 1 << 20
+LONG_ZEROS = 16 << 20
+ZERO_SAMPLE = 64 << 10
 VIEWS = ("device", "flat", "old")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -72,7 +73,7 @@ def _compare_stat(path: bytes, inode: Inode, nlink: int) -> None:
 def _compare_zeros(descriptor: int, path: bytes, at: int, length: int) -> None:
     """All of a short run; both ends of a long one, whose middle the hole check covers."""
     ranges = [(at, length)]
-    if length > 2 * ZERO_SAMPLE:
+    if length > LONG_ZEROS:
         ranges = [(at, ZERO_SAMPLE), (at + length - ZERO_SAMPLE, ZERO_SAMPLE)]
     for start, size in ranges:
         assert os.pread(descriptor, size, start) == bytes(size), f"{path!r}: zeros at {start} read otherwise"
