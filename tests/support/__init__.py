@@ -1,0 +1,1 @@
+"""What several tests share: generators, judges, reference models. Imported as tests.support.…"""
