@@ -9,6 +9,7 @@ from setuptools.command.build_ext import build_ext
 
 PROGRAMS = {
     "layerkit/runtime/_bin/layerkit-agent": "layerkit/runtime/agent",
+    "layerkit/runtime/_bin/layerkit-launch": "layerkit/runtime/launch",
 }
 
 

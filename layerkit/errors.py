@@ -3,10 +3,13 @@
 LayerkitError
 ├── InputError                 what the user wrote is wrong
 │   ├── RefError               a reference, name, version or platform
+│   ├── StackError             layers that do not fit together
 │   ├── LayerfileError         a Layerfile, with file and line
-│   └── ArchiveError           a tar or image that cannot be read as one
+│   ├── ArchiveError           a tar or image that cannot be read as one
+│   └── SourceChangedError     a folder that somebody changed while it was read
 ├── StoreError                 the four answers of an object store, never confused
 │   ├── MissingError           the object is not there
+│   │   └── MissingPlatformError   the layer exists, but not for this platform
 │   ├── CorruptError           the bytes are not what their name says
 │   ├── UnavailableError       no answer in time; worth another try
 │   └── DeniedError            credentials refused
@@ -36,17 +39,19 @@ class LayerkitError(Exception):
         message: what is wrong, in one sentence without a full stop at its end.
         where: the place: `file:line`, a reference, a layer and path, or an object's key.
         hint: what to do about it; the class's own hint where none is given.
+        excerpt: the line of a file that is to blame, with its number and a caret, ready to print; '' for none.
     """
 
     code = "layerkit-error"
     exit_code = 1
     default_hint = ""
 
-    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, where: str = "", hint: str = "", excerpt: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.where = where
         self.hint = hint or self.default_hint
+        self.excerpt = excerpt
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
@@ -72,10 +77,23 @@ class LayerfileError(InputError):
     code = "bad-layerfile"
 
 
+class StackError(InputError):
+    """Layers that do not fit together; the message names every reason."""
+
+    code = "bad-stack"
+
+
 class ArchiveError(InputError):
     """A tar or image that is truncated, hostile or of an unknown form."""
 
     code = "bad-archive"
+
+
+class SourceChangedError(InputError):
+    """A folder that is being read did not stay as it was: its layer would be a state that never existed."""
+
+    code = "source-changed"
+    default_hint = "stop what writes there, or read a copy or snapshot"
 
 
 class StoreError(LayerkitError):
@@ -91,12 +109,19 @@ class MissingError(StoreError):
     exit_code = 3
 
 
+class MissingPlatformError(MissingError):
+    """The reference exists for other platforms only."""
+
+    code = "missing-platform"
+    default_hint = "`--platform` chooses another one"
+
+
 class CorruptError(StoreError):
     """Bytes that do not have the digest or the form that their name promises."""
 
     code = "corrupt"
     exit_code = 4
-    default_hint = "`layerkit verify` names what is damaged; publishing the layer again mends it"
+    default_hint = "`layerkit verify` names what is damaged; building or importing it again with --no-cache mends it"
 
 
 class UnavailableError(StoreError):
@@ -182,9 +207,13 @@ class SandboxTimeoutError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox, its agent or its mount died."""
+    """The sandbox, its agent or its mount died; `reason` is `oom` when that was for lack of memory, else ''."""
 
     code = "sandbox-lost"
+
+    def __init__(self, message: str, *, reason: str = "", where: str = "", hint: str = "") -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.reason = reason
 
 
 class AgentProtocolError(SandboxError):

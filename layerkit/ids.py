@@ -21,6 +21,8 @@ _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PLATFORM = re.compile(r"([a-z0-9]+)/([a-z0-9_]+)(?:/([a-z0-9]+))?")
 _RANGE = re.compile(r"[<>=!~]")
+# The commas of a range are followed by an operator, those of a stack by a name.
+_BETWEEN_REFS = re.compile(r",(?!\s*[<>=!~])")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 
@@ -123,7 +125,7 @@ class Ref:
         if _RANGE.search(text):
             raise RefError(
                 f"{text!r} is a range, one reference is needed here",
-                hint="ranges stand in files, or in quotes on the command line",
+                hint="name one version, or none for the newest; ranges stand in a Layerfile's REQUIRES",
             )
         rest, _, digest = text.partition("@")
         if digest or text.endswith("@"):
@@ -156,9 +158,14 @@ class Ref:
         return f"{text}@{self.digest}" if self.digest else text
 
 
-def parse_stack(text: str) -> list[Ref]:
-    """Read `REF[,REF…]`; the order given is kept. Raises RefError."""
-    parts = [part.strip() for part in text.split(",")]
+def is_range(text: str) -> bool:
+    """Whether the text names versions by a range, like base/debian>=12,<14."""
+    return bool(_RANGE.search(text))
+
+
+def split_stack(text: str) -> list[str]:
+    """`REF[,REF…]`, each a reference, a range or a digest, into its parts; raises RefError."""
+    parts = [part.strip() for part in _BETWEEN_REFS.split(text)]
     if not all(parts):
-        raise RefError(f"empty reference in stack {text[:200]!r}")
-    return [Ref.parse(part) for part in parts]
+        raise RefError(f"empty reference in the stack {text[:200]!r}")
+    return parts

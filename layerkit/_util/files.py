@@ -13,6 +13,7 @@ from pathlib import Path
 from layerkit.errors import DeniedError, LayerkitError, NoSpaceError, UnavailableError
 
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+TEMP_PREFIX = ".tmp-"
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -46,7 +47,12 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 
 def temp_name(path: Path) -> Path:
     """A name beside `path` that no other writer uses and that readers skip (it begins with '.tmp-')."""
-    return path.parent / f".tmp-{secrets.token_hex(8)}"
+    return path.parent / f"{TEMP_PREFIX}{secrets.token_hex(8)}"
+
+
+def is_temp_name(name: str) -> bool:
+    """Whether a file's name was made by `temp_name`: what such a file holds was never finished."""
+    return name.startswith(TEMP_PREFIX)
 
 
 def write_durable(
@@ -71,19 +77,26 @@ def write_durable(
         finally:
             os.close(fd)
         if exclusive:
-            try:
-                os.link(temp, path)
-            except FileExistsError:
-                return False
-            finally:
-                temp.unlink()
+            created = _link_once(temp, path)
+            temp.unlink()
         else:
             os.rename(temp, path)
+            created = True
     except BaseException:
         with suppress(FileNotFoundError):
             temp.unlink()
         raise
+    # Also when another writer was first: its entry may not be durable yet, and the caller goes on to build on it.
     fsync_dir(path.parent)
+    return created
+
+
+def _link_once(temp: Path, path: Path) -> bool:
+    try:
+        os.link(temp, path)
+    except FileExistsError:
+        # NFS sends a lost request again and then finds the link that the first one made: the count tells.
+        return os.stat(temp).st_nlink == 2
     return True
 
 

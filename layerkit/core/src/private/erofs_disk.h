@@ -13,6 +13,7 @@
 
 #define EROFS_COMPAT_CHECKSUM 0x1u
 #define EROFS_COMPAT_MTIME 0x2u
+#define EROFS_INCOMPAT_ZERO_PADDING 0x1u /* about compressed data only; mkfs.erofs sets it for others too */
 #define EROFS_INCOMPAT_CHUNKED_FILE 0x4u
 #define EROFS_INCOMPAT_DEVICE_TABLE 0x8u
 
@@ -29,6 +30,8 @@ enum { EROFS_TYPE_REGULAR = 1, EROFS_TYPE_DIRECTORY, EROFS_TYPE_CHARACTER, EROFS
 #define EROFS_MAX_SHARED 255u
 #define EROFS_MIN_CHUNK_BITS 12
 #define EROFS_MAX_CHUNK_BITS 43
+#define EROFS_CHUNK_FORMAT_BITS 0x1fu /* log2 of the chunk size in blocks */
+#define EROFS_CHUNK_FORMAT_INDEXES 0x20u /* entries of 8 bytes, not 4 */
 
 struct erofs_superblock {
     uint32_t magic;
@@ -93,6 +96,12 @@ struct erofs_extended_inode {
     uint8_t reserved2[16];
 };
 
+struct erofs_chunk_index {
+    uint16_t block_high;
+    uint16_t device_id;
+    uint32_t block;
+};
+
 struct erofs_xattr_header {
     uint32_t name_filter;
     uint8_t shared_count;
@@ -116,6 +125,7 @@ _Static_assert(sizeof(struct erofs_superblock) == 128, "superblock");
 _Static_assert(sizeof(struct erofs_device_slot) == 128, "device slot");
 _Static_assert(sizeof(struct erofs_compact_inode) == 32, "compact inode");
 _Static_assert(sizeof(struct erofs_extended_inode) == 64, "extended inode");
+_Static_assert(sizeof(struct erofs_chunk_index) == 8, "chunk index");
 _Static_assert(sizeof(struct erofs_xattr_header) == 12, "xattr header");
 _Static_assert(sizeof(struct erofs_xattr_entry) == 4, "xattr entry");
 _Static_assert(sizeof(struct erofs_dirent) == 12, "dirent");

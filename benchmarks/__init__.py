@@ -1,0 +1,1 @@
+"""Benchmarks: figures with targets, measured side by side with peers; never part of the tests."""

@@ -1,0 +1,1 @@
+"""Mutations and targets for fuzzing what reads untrusted bytes."""
