@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "${GREETING:-Hello}, ${1:?whom?}"
