@@ -25,6 +25,7 @@ from layerkit.layer.json_fields import Fields
 from layerkit.layer.tree import INLINE_MAX, Chunk, Content
 
 _NUMBER_SIZE = 12  # times in nanoseconds go beyond 64 bits on file systems that reach the year 2446
+_NUMBERS = struct.Struct("<QIQIQIQIQI")  # five of them, as nearly all are: below 2^64
 HEAD = struct.Struct("<BBHI")  # version, 1: inline bytes follow, bytes of inline data, number of chunks
 LENGTH = struct.Struct("<QB")  # length, 1: all zeros
 VERSION = 1
@@ -92,6 +93,14 @@ class FileCache:
 
 
 def _key(file_system: bytes, status: os.stat_result) -> bytes:
+    device, inode, size, mtime_ns, ctime_ns = stat_key(status)
+    try:
+        return file_system + _NUMBERS.pack(device, 0, inode, 0, size, 0, mtime_ns, 0, ctime_ns, 0)
+    except struct.error:  # a number that is negative or beyond 64 bits
+        return _long_key(file_system, status)
+
+
+def _long_key(file_system: bytes, status: os.stat_result) -> bytes:
     return file_system + b"".join(number.to_bytes(_NUMBER_SIZE, "little", signed=True) for number in stat_key(status))
 
 
@@ -111,15 +120,15 @@ def _decode(value: bytes) -> KnownFile:
     at = HEAD.size + inline_size
     if version != VERSION or inline_size > INLINE_MAX or at > len(value):
         raise CorruptError("a known file of another form")
-    chunks = []
+    chunks, total = [], 0
     for _ in range(count):
         length, all_zeros = LENGTH.unpack_from(value, at)
         at += LENGTH.size
         digest = b"" if all_zeros else value[at : at + CHUNK_ID_SIZE]
         at += len(digest)
+        total += length
         chunks.append(Chunk(length, digest))
-    content = Content(sum(chunk.length for chunk in chunks), tuple(chunks))
-    body = value[HEAD.size : HEAD.size + inline_size] if is_inline else content
+    body = value[HEAD.size : HEAD.size + inline_size] if is_inline else Content(total, tuple(chunks))
     fact = from_json(Fields(_object(value[at:]), "fact")) if at < len(value) else None
     return KnownFile(body, fact)
 
