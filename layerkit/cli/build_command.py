@@ -53,11 +53,9 @@ def command(
     from layerkit.build.step_cache import keep_within_budget, step_cache_in_use
     from layerkit.build.step_kit import StepOptions
     from layerkit.cli.executors import LazyExecutor
-    from layerkit.cli.memory import expect_large_trees
     from layerkit.cli.progress import open_progress
     from layerkit.cli.stores import open_default_store, open_knowledge
 
-    expect_large_trees()
     path = _find_file(context, file)
     layerfile = parse_layerfile(_read_file(path), str(path))
     platform = Platform.parse(platform_text) if platform_text else Platform.host()

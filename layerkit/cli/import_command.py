@@ -31,12 +31,10 @@ def command(
     """
     from layerkit.build.import_layer import import_layer
     from layerkit.build.step_cache import step_cache_in_use
-    from layerkit.cli.memory import expect_large_trees
     from layerkit.cli.stores import open_default_store, open_knowledge
     from layerkit.errors import RefError
     from layerkit.ids import DEV_TAG, Platform, Ref, is_version
 
-    expect_large_trees()
     ref = Ref.parse(ref_text)
     ref = ref if ref.version else ref.with_version(DEV_TAG)
     if ref.digest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -105,6 +106,9 @@ def show_error(error: LayerkitError, *, as_json: bool) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit."""
     words = sys.argv[1:] if argv is None else argv
+    # Commands are short, and the trees that some of them hold have no cycles: walking all that again and again took
+    # an eighth of an unchanged import and a twentieth of a `run` (measured). What is no cycle is freed all the same.
+    gc.set_threshold(50_000, 20, 50)
     _open_standard_streams()
     _warn_of_eaten_range()
     try:
